@@ -19,9 +19,7 @@
 
 #include "store.h"
 
-/* So many times some (LOOKS, evict.c) are looked at: more than a group has
- * members, which all may be in front of others and stay. */
-enum { EVICTIONS = 80, LONGEST_TTL = 1 << 30 };
+enum { EVICTIONS = 16, LONGEST_TTL = 1 << 30 };
 #define MOST_VERSION (UINT64_C(1) << 62)
 
 #define TO(state) ((state) + 1)
@@ -116,7 +114,7 @@ void entry_list(struct perigee_cache *c, uint32_t ref, bool first) {
   struct own *e = own(c, ref);
   const struct group *g = group_of(c, ref);
   bool should = e->state == SEALED && e->pin != PERIGEE_CACHE_HARD &&
-                children(c, ref) == 0 && (!g || group_is_listed(g));
+                children(c, ref) == 0 && (!g || group_is_free(g));
   if (e->listed && should && first && !e->before)
     return;
   if (e->listed)

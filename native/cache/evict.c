@@ -3,8 +3,8 @@
  * evict.c - which entries go, and the store's turn. Each size has three lists
  * of entries in the order of their last use: copies, which go first, those with
  * soft pins, which go last, and the others. Entries that cannot go (pinned
- * hard, reserved, with children, or of a group with a hard pin or a child
- * outside) are in no list. The lists' ends are looked at, at most LOOKS entries at a time:
+ * hard, reserved, with children, or of a group that one of these keeps) are in
+ * no list. The lists' ends are looked at, at most LOOKS entries at a time:
  *
  *   LRU   the last one goes
  *   LFU   of those looked at, the one with the fewest uses goes; a use is
@@ -27,8 +27,7 @@
 enum { LOOKS = 16, HELD_MOST = 16 };
 
 static bool group_may_go(const struct group *g, int kind) {
-  return !g || (group_is_listed(g) && g->reserved == 0 &&
-                (kind == SOFT || g->soft == 0));
+  return !g || (group_is_free(g) && (kind == SOFT || g->soft == 0));
 }
 
 /* Returns how often it was used, less what is forgotten. */

@@ -89,8 +89,7 @@ struct extra {
   uint32_t slot;
 };
 
-/* hard, soft: pins of its members. reserved: members that are not sealed yet, of
- * which each put has one for a moment: what that keeps is no matter of lists.
+/* hard, soft: pins of its members. reserved: members that are not sealed yet.
  * outside: children of members, who are not members themselves. */
 struct group {
   uint64_t id;
@@ -304,9 +303,9 @@ static inline struct group *group_of(const struct perigee_cache *c,
   const struct extra *x = extra(c, ref);
   return x && x->group ? &c->groups[x->group - 1] : NULL;
 }
-/* Are its members in the lists of what can be evicted? */
-static inline bool group_is_listed(const struct group *g) {
-  return g->hard == 0 && g->outside == 0;
+/* May its members go, but for soft pins? */
+static inline bool group_is_free(const struct group *g) {
+  return g->hard == 0 && g->reserved == 0 && g->outside == 0;
 }
 int ties_open(struct perigee_cache *c);
 /* Puts a new record into its group (or 0), for which another one may go. more:

@@ -73,13 +73,13 @@ static void group_end(struct perigee_cache *c, uint32_t at) {
   c->free_group = at;
 }
 
-/* Counts what keeps a group for long: if its members may go now, or no more, they
+/* Counts what may keep a group: if its members may go now, or no more, they
  * come to the lists of what can be evicted, or leave these. */
 static void group_count(struct perigee_cache *c, struct group *g,
                         uint32_t *counter, int64_t by) {
-  bool was = group_is_listed(g);
+  bool was = group_is_free(g);
   *counter += (uint32_t)by;
-  if (was == group_is_listed(g))
+  if (was == group_is_free(g))
     return;
   for (uint32_t at = g->first; at; at = extra(c, at)->after)
     entry_list(c, at, false);
@@ -95,7 +95,7 @@ static void group_join(struct perigee_cache *c, uint32_t ref, uint32_t at) {
     extra(c, x->after)->before = ref;
   g->first = ref;
   g->members++;
-  g->reserved++;
+  group_count(c, g, &g->reserved, 1);
 }
 
 static void group_leave(struct perigee_cache *c, uint32_t ref) {
@@ -106,7 +106,7 @@ static void group_leave(struct perigee_cache *c, uint32_t ref) {
     extra(c, x->after)->before = x->before;
   group_count(c, g, &g->outside, -(int64_t)x->outside);
   x->outside = 0;
-  g->reserved -= own(c, ref)->state != SEALED;
+  group_count(c, g, &g->reserved, -(own(c, ref)->state != SEALED));
   if (--g->members == 0)
     group_end(c, x->group);
   x->group = 0;
@@ -123,7 +123,7 @@ void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by) {
 void ties_sealed(struct perigee_cache *c, uint32_t ref) {
   struct group *g = group_of(c, ref);
   if (g)
-    g->reserved--;
+    group_count(c, g, &g->reserved, -1);
 }
 
 /* ---- Chains ------------------------------------------------------------ */

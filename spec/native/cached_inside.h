@@ -46,7 +46,7 @@ static inline void inside_entry(struct inside *in, struct perigee_cache *c,
   assert_true(sealed || e->state == RESERVED);
   assert_true(slab < INSIDE_SLABS && c->slabs[slab].there);
   assert_int_equal(e->listed, sealed && !hard && children(c, ref) == 0 &&
-                                  (!g || group_is_listed(g)));
+                                  (!g || group_is_free(g)));
   in->linked++;
   in->wheeled += e->wheeled;
   in->n.entries += sealed;
