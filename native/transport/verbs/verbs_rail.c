@@ -113,15 +113,13 @@ void queues_unreserve(struct queues *q, uint32_t completions) {
 /* The nodes that engines of this process, or of those that it was forked from,
  * have opened. */
 static char nodes_used[NODES_USED][IBV_SYSFS_NAME_MAX];
-static _Atomic uint32_t nodes_count;
-static pthread_mutex_t nodes_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t nodes_once = PTHREAD_ONCE_INIT;
+static uint32_t nodes_count;
+static pthread_mutex_t nodes_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* The line of /proc/self/maps ends with the path of what is mapped. */
 static bool node_is_used(const char *line) {
   const char *name = strstr(line, NODES "/");
-  uint32_t count = nodes_count;
-  for (uint32_t i = 0; name && i < count; i++) {
+  for (uint32_t i = 0; name && i < nodes_count; i++) {
     size_t length = strlen(nodes_used[i]);
     const char *end = name + sizeof NODES + length;
     if (strncmp(name + sizeof NODES, nodes_used[i], length) == 0 &&
@@ -136,7 +134,7 @@ static bool node_is_used(const char *line) {
 static void nodes_unmap(void) {
   char line[512];
   unsigned long from, to;
-  FILE *maps = fopen("/proc/self/maps", "re");
+  FILE *maps = nodes_count > 0 ? fopen("/proc/self/maps", "re") : NULL;
   while (maps && fgets(line, sizeof line, maps))
     if (node_is_used(line) && sscanf(line, "%lx-%lx", &from, &to) == 2)
       munmap((void *)from, to - from);
@@ -144,22 +142,36 @@ static void nodes_unmap(void) {
     fclose(maps);
 }
 
-static void nodes_watch_forks(void) {
-  pthread_atfork(NULL, NULL, nodes_unmap);
+static void nodes_lock(void) {
+  pthread_mutex_lock(&nodes_mutex);
+}
+
+static void nodes_unlock(void) {
+  pthread_mutex_unlock(&nodes_mutex);
+}
+
+static void nodes_forked(void) {
+  nodes_unmap();
+  nodes_unlock();
+}
+
+/* Devices are opened with an engine's lock held, which a fork may wait for
+ * (engine/progress.c). So this lock is taken after those, and registering, which
+ * may wait for a fork, is over before there are any: host/forked.c has the
+ * order. */
+__attribute__((constructor)) static void nodes_watch_forks(void) {
+  pthread_atfork(nodes_lock, nodes_unlock, nodes_forked);
 }
 
 static void rail_note_node(const struct rail *r) {
   const char *name = r->context->device->dev_name;
   uint32_t at = 0;
-  pthread_once(&nodes_once, nodes_watch_forks);
-  pthread_mutex_lock(&nodes_lock);
   while (at < nodes_count && strcmp(nodes_used[at], name) != 0)
     at++;
   if (at == nodes_count && at < NODES_USED) {
     memcpy(nodes_used[at], name, strnlen(name, IBV_SYSFS_NAME_MAX - 1));
     nodes_count = at + 1;
   }
-  pthread_mutex_unlock(&nodes_lock);
 }
 
 /* A call of libibverbs would change what is the parent's. */
@@ -205,10 +217,13 @@ static int channel_set_nonblocking(int fd) {
 
 static int rail_open_context(struct rail *r) {
   const struct verbs_library *lib = r->fabric->lib;
+  nodes_lock(); /* no child is forked in between */
   r->context = device_open_named(lib, r->port.device);
+  if (r->context)
+    rail_note_node(r);
+  nodes_unlock();
   if (!r->context)
     return errno ? errno : ENODEV;
-  rail_note_node(r);
   int error = lib->query_device(r->context, &r->attr);
   if (!error)
     error = verbs_query_port(lib, r->context, r->port.port, &r->state);
