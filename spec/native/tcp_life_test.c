@@ -683,6 +683,23 @@ static void a_peer_whose_kernel_answers_is_not_lost(void **state) {
   share_give(s->hand.session->account.share, SHARE_POOLED, SHARE);
 }
 
+/* What has all of the share may end only by what stands behind the bytes. */
+static void nor_does_it_wait_for_a_share_for_ever(void **state) {
+  struct played *s = *state;
+  const struct stream *first;
+  uint8_t before[SIZE];
+  memset(before, BEFORE, SIZE);
+  fills_up(s);
+  first = s->hand.session->lane->streams[0];
+  for (int i = 0; i < 5 && first->sink == SINK_WAITING; i++)
+    silence(s);
+  assert_int_equal(s->lost.kind, 0);
+  assert_int_not_equal(first->sink, SINK_WAITING);
+  share_give(s->hand.session->account.share, SHARE_POOLED, SHARE);
+  played_goes_on(s);
+  assert_memory_equal(perigee_region_pointer(s->region), before, SIZE);
+}
+
 static void one_that_has_left_is(void **state) {
   struct played *s = *state;
   fills_up(s);
@@ -865,6 +882,7 @@ int main(void) {
       LIFE(a_stream_that_brings_something_is_no_sign_of_another),
       LIFE(it_is_one_to_who_has_no_such_feature),
       LIFE(a_peer_whose_kernel_answers_is_not_lost),
+      LIFE(nor_does_it_wait_for_a_share_for_ever),
       LIFE(one_that_has_left_is),
       LIFE(one_whose_kernel_does_not_answer_is),
       LIFE(the_next_life_has_a_number_of_its_own),

@@ -327,6 +327,7 @@ struct stream {
   struct fetch *fetch;
   struct payload walk; /* over its landing */
   struct unexpected *unexpected;
+  int64_t tires_at; /* of waiting for the peer's share; 0: it does not */
   uint32_t patience;
   uint8_t *bounce; /* for landings that no CPU can write */
   uint32_t bounced, put;

@@ -219,6 +219,22 @@ static bool fragment_lands(struct stream *s, struct fetch *f) {
   return true;
 }
 
+/* What has the share, and will give it back, may wait for words that stand behind
+ * this fragment: of an end, or to a stream that waits to be told that the end is
+ * known (tcp_hold). So the fragment does not wait for ever. */
+static bool fragment_tires(struct stream *s, struct fetch *f) {
+  enum { TIMES = 10 }; /* as long as a silent socket may be waited for */
+  const struct lane_options *o = &s->lane->options;
+  int64_t now = *o->now;
+  if (s->tires_at == 0)
+    s->tires_at = now + TIMES * o->patience;
+  if (now < s->tires_at)
+    return false;
+  tcp_fetch_fails(f, PERIGEE_NO_MEMORY);
+  tcp_sink(s, SINK_DROP, s->head.length);
+  return true;
+}
+
 /* Puts the fragment into the unexpected queue, if it may go there. If others
  * can see the landing, the fragments of stream 0 have to go in order, unless
  * some may come again; fragments that no window bounds wait until there is room.
@@ -235,11 +251,13 @@ static bool fragment_is_unexpected(struct stream *s, struct fetch *f) {
     return f && lane->options.heals
                ? false
                : tcp_protocol_error(s, "more fragments before their time");
-  if (!(h->which & PART_EAGER) &&
-      (lane->unexpected_late >= TCP_WINDOW ||
-       (lane->options.share &&
-        !share_may(lane->options.share, SHARE_POOLED, h->length))))
-    return false;
+  if (!(h->which & PART_EAGER)) {
+    if (lane->unexpected_late >= TCP_WINDOW)
+      return false;
+    if (lane->options.share &&
+        !share_may(lane->options.share, SHARE_POOLED, h->length))
+      return f && lane->options.heals && fragment_tires(s, f);
+  }
   s->unexpected = tcp_unexpected_add(lane, h, false);
   if (!s->unexpected)
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
@@ -357,6 +375,7 @@ static bool head_fragment(struct stream *s) {
   if (lane->eager_got - lane->eager_done > TCP_WINDOW)
     return tcp_protocol_error(s, "more than the window");
   s->patience = TCP_PATIENCE;
+  s->tires_at = 0;
   if (s->number == 0)
     s->brief = h->length > TCP_COPIED && !s->sealed;
   tcp_sink(s, SINK_WAITING, h->length);
