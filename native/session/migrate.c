@@ -20,8 +20,8 @@
  *   dialed at a Unix socket, for "tcp": to TCP over loopback
  *
  * The listening side makes a ticket, valid once and for hello_timeout, and says
- * MOVE in place of OFFER; the dialer waits for either wherever it may be told to
- * move. Tickets are limited; if none is free, the peer with the fewest takes one
+ * MOVE in place of OFFER; the dialer waits for either if the address that it
+ * dialed is this host's own. Tickets are limited; if none is free, the peer with the fewest takes one
  * from the peer with the most. The dialer closes the connection, dials the new
  * address and shows the ticket in its HELLO. The listeners for that are made when
  * first needed, accept holders of tickets only, and live as long as the engine.
