@@ -171,22 +171,30 @@ local function asking(child, _, ffi, method)
   local agent = assert(child.cases.agent())
   local calc = assert(agent:proxy("worker", "x", { timeout = 30 }))
   assert(calc[method](calc))
-  -- The collector's steps are owed while a reply is decoded.
-  local owe, collect = require "perigee.runtime.collector".owe, collectgarbage
-  for i = 1, debug.getinfo(owe, "u").nups do
-    if debug.getupvalue(owe, i) == "collect" then
-      debug.setupvalue(owe, i, function(...)
-        ffi.C.raise(2)
-        return collect(...)
-      end)
-    end
-  end
+  require "spec.support.collecting".before(function() ffi.C.raise(2) end)
   child.say(pcall(function()
     for _ = 1, 1000 do
       local values, err = calc[method](calc)
       if not values then return tostring(err) end
     end
   end))
+end
+
+-- The same of a call that is waited for twice.
+local function asking_again(child, _, ffi)
+  ffi.cdef "int raise(int);"
+  local agent = assert(child.cases.agent())
+  local calc = assert(agent:proxy("worker", "x", { timeout = 30 }))
+  assert(calc:few())
+  require "spec.support.collecting".before(function() ffi.C.raise(2) end)
+  for _ = 1, 1000 do
+    local future = calc.async:few()
+    local fine, raised = pcall(future.wait, future)
+    if not fine then
+      child.say(raised, (select(2, future:wait(10)) or {}).kind)
+      return
+    end
+  end
 end
 
 local function interrupted(child, perigee, ffi, where)
@@ -208,19 +216,12 @@ local function surviving(child, perigee, ffi)
   ffi.cdef "int raise(int);"
   local function stop() return ffi.C.raise(2) end
   local agent = assert(child.cases.agent("worker"))
-  -- The collector's steps are owed while large arguments are decoded.
-  local owe, collect = require "perigee.runtime.collector".owe, collectgarbage
   local armed = false
-  for i = 1, debug.getinfo(owe, "u").nups do
-    if debug.getupvalue(owe, i) == "collect" then
-      debug.setupvalue(owe, i, function(...)
-        local now = armed
-        armed = false
-        if now then stop() end
-        return collect(...)
-      end)
-    end
-  end
+  require "spec.support.collecting".before(function()
+    local now = armed
+    armed = false
+    if now then stop() end
+  end)
   local function own(options)
     return assert(agent:proxy("worker", "x", options))
   end
@@ -345,6 +346,16 @@ describe("an interrupt", function()
       assert.matches("^false .*:%d+: interrupted!$", said or why)
     end)
   end
+
+  it("ends the call whose reply is being decoded", function()
+    local agent = cases.agent("worker")
+    local few = {}
+    for i = 1, 200 do few[i] = i end
+    agent:serve { name = "x", version = 1,
+                  methods = { few = function() return few end } }
+    local said, why = process.start(asking_again):read(60, cases.pump)
+    assert.matches("^.*:%d+: interrupted! closed$", said or why)
+  end)
 
   for _, method in ipairs { "typed", "raw" } do
     it(("goes through a %s handler, and is none of its errors"):format(method),

@@ -151,7 +151,9 @@ end
 
 local function try(future, ...)
   local fine, raised = pcall(find_and_begin, future, ...)
-  if not fine then futures.raise(future, raised) end
+  if fine then return end
+  errors.pass(raised)
+  futures.raise(future, raised)
 end
 
 local function operate(agent, kind, name, spec)

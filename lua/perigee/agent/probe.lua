@@ -62,6 +62,7 @@ end
 local function dial(agent, target)
   local fine, future = pcall(sessions.connect, agent.engine, target.address,
                              { timeout = TIMEOUT, transport = agent.transport })
+  if not fine then errors.pass(future) end
   target.future = fine and future or futures.done(nil)
 end
 

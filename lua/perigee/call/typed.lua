@@ -39,9 +39,16 @@ local ASKS = C.PERIGEE_ASKS
 local POOLED, PEER_LOST = C.PERIGEE_POOLED, C.PERIGEE_PEER_LOST
 local CLOSED, DRAINING = C.PERIGEE_CLOSED, C.PERIGEE_DRAINING
 
+-- The interrupt of a decoding. It is raised again once its call has ended.
+local interrupt = false
+
 local function decoded(binding, method, fine, ...)
   if fine then return ... end
-  errors.pass((...))
+  if errors.is_interrupt((...)) then
+    interrupt = (...)
+    return nil, outcome.no_reply(binding, method, "closed",
+                                 "it was interrupted")
+  end
   return nil, outcome.no_reply(binding, method, "protocol",
     "the reply cannot be decoded: " .. errors.shown((...)))
 end
@@ -189,6 +196,11 @@ local function finish_of(method, future, told)
     return large.start(future, method, told, large_results)
   end
   settle(future, results(binding, method, told))
+  if interrupt then
+    local raised = interrupt
+    interrupt = false
+    errors.pass(raised)
+  end
 end
 
 local function finish_by(method)

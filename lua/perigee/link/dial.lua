@@ -74,6 +74,7 @@ local function dial_at(link, entry, timeout)
     timeout = timeout, transport = link.agent.transport, peer = link.peer,
     expect = link.way.expect(link), link = link })
   if fine then return attempt end
+  errors.pass(attempt)
   return not_dialled(link, link.way.refused(link, attempt))
 end
 

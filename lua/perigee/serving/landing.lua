@@ -125,7 +125,7 @@ local function arrive(engine, event, method, values)
                         "a slice came without its place")
   end
   local fine, slice, reason = ask(engine, event, method, values)
-  if not engine.handle then
+  if not engine.handle and (fine or not slice.interrupt) then
     return fine and came_too_late(method, values, slice)
   end
   if not fine then return reply.failed(engine, served, raw, slice, true) end

@@ -218,6 +218,9 @@ end
 
 --- Replies to a typed call with the results of xpcall.
 function M.answer(engine, served, worker, fine, ...)
+  if not fine and (...).interrupt then
+    return M.failed(engine, served, worker, (...))
+  end
   if is_gone(engine, worker) then return end
   if not fine then return M.failed(engine, served, worker, (...)) end
   out:reset()

@@ -242,7 +242,12 @@ local function serve_inplace(engine, event, served, method)
     return refuse(engine, served, status, native.detail(engine.handle))
   end
   local fine, n, short = run_inplace(engine, event, served, method, capacity)
-  if not engine.handle then return end
+  if not engine.handle then
+    if not fine and type(n) == "table" and n.interrupt then
+      return reply.failed(engine, served, raw, n)
+    end
+    return
+  end
   if not fine or short then
     return undo(engine, served, method, capacity, n, short)
   end
