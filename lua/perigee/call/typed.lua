@@ -39,11 +39,13 @@ local ASKS = C.PERIGEE_ASKS
 local POOLED, PEER_LOST = C.PERIGEE_POOLED, C.PERIGEE_PEER_LOST
 local CLOSED, DRAINING = C.PERIGEE_CLOSED, C.PERIGEE_DRAINING
 
--- The interrupt of a decoding. It is raised again once its call has ended.
-local interrupt = false
+-- Is a future being ended? Then the interrupt of the decoding is kept, and is
+-- raised again once it has ended.
+local ending, interrupt = false, false
 
 local function decoded(binding, method, fine, ...)
   if fine then return ... end
+  if not ending then errors.pass((...)) end
   if errors.is_interrupt((...)) then
     interrupt = (...)
     return nil, outcome.no_reply(binding, method, "closed",
@@ -195,7 +197,9 @@ local function finish_of(method, future, told)
   if band(told.flags, HELD) ~= 0 then
     return large.start(future, method, told, large_results)
   end
+  ending = true
   settle(future, results(binding, method, told))
+  ending = false
   if interrupt then
     local raised = interrupt
     interrupt = false
