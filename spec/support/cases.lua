@@ -39,6 +39,7 @@ ffi.cdef [[
 local scope = os.getenv("PERIGEE_SPEC_SCOPE")
 if not scope then
   scope = "p" .. process.pid()
+  os.execute("rm -rf /tmp/" .. scope)   -- of one with this number, killed
   ffi.C.spec_setenv("PERIGEE_SPEC_SCOPE", scope, 1)
   ffi.C.spec_setenv("XDG_RUNTIME_DIR", "/tmp/" .. scope, 1)
   ffi.C.spec_setenv("XDG_STATE_HOME", "/tmp/" .. scope, 1)
