@@ -21,12 +21,12 @@
  *
  * The listening side makes a ticket, valid once and for hello_timeout, and says
  * MOVE in place of OFFER; the dialer waits for either if the address that it
- * dialed is this host's own. Tickets are limited; if none is free, the peer with the fewest takes one
- * from the peer with the most. The dialer closes the connection, dials the new
- * address and shows the ticket in its HELLO. The listeners for that are made when
- * first needed, accept holders of tickets only, and live as long as the engine.
- * The session keeps the address that was dialed first. A session that cannot move
- * dials that address once more, and stays there.
+ * dialed is this host's own. Tickets are limited; if none is free, the peer with
+ * the fewest takes one from the peer with the most. The dialer closes the
+ * connection, dials the new address and shows the ticket in its HELLO. The
+ * listeners for that are made when first needed, accept holders of tickets only,
+ * and live as long as the engine. The session keeps the address that was dialed
+ * first. A session that cannot move dials that address once more, and stays there.
  *
  *   state   event   becomes
  *   none    agree   agreed    the TERMS of both sides allow a move; the

@@ -180,9 +180,9 @@ static int64_t pull_gone(struct lane *lane) {
   return 0;
 }
 
-/* Reads from the peer's memory; 0: not now. Addresses are the peer's claim: this side treats
- * them as numbers, and the kernel checks them. The bytes are the peer's only if
- * it lives afterwards. */
+/* Reads from the peer's memory; 0: not now. Addresses are the peer's claim: this
+ * side treats them as numbers, and the kernel checks them. The bytes are the
+ * peer's only if it lives afterwards. */
 static int64_t pull_read(struct lane *lane, const struct iovec *to, int n,
                          const struct iovec *from, int m) {
   ssize_t got = process_vm_readv(lane->options.peer_pid, to, (unsigned)n, from,
@@ -204,9 +204,10 @@ static uint64_t place_end(const struct extent *place) {
 }
 
 /* Reads the places of a list from the one with byte `at` on. Returns how many
- * are sound; 0: none can be read now. The owner may change them meanwhile, so these copies are used. Their
- * number, the source's stride, is the owner's claim as well: no more of them are
- * read than the payload has bytes, as none is empty. */
+ * are sound; 0: none can be read now. The owner may change them meanwhile, so
+ * these copies are used. Their number, the source's stride, is the owner's claim
+ * as well: no more of them are read than the payload has bytes, as none is
+ * empty. */
 static int64_t places_read(struct lane *lane, struct fetch *f, uint64_t at,
                            struct extent *list) {
   uint64_t first = pulled_of(f)->place, n = 0;
